@@ -19,6 +19,7 @@ mod service;
 pub mod session;
 pub mod session_cache;
 pub mod session_repo;
+pub mod status;
 
 pub use api::{ApiToken, quarantine_json};
 pub use service::{POOL, RunningService, ServeError, ServiceSettings, check, start};
