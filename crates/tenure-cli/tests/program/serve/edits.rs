@@ -124,10 +124,13 @@ fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
     let metadata = file.metadata().unwrap();
     assert_eq!((metadata.permissions().mode() & 0o777, names()), (0o600, 1));
     assert_ne!(metadata.ino(), reader.metadata().unwrap().ino(), "a reader of the old file still has all of it");
-    // An unreadable session is left out, and reported.
+    // An unreadable session is left out, and reported. So is a key of another type.
     redis.command(&["SET", "session:not-a-uuid", "{}"]);
+    redis.command(&["RPUSH", "session:01a1f0e6-0b12-7167-90e1-68b101aa3260", "x"]);
     let one = ServeInstance::start(&on_redis, &[]);
-    wait_until("it is listed", || one.get("/v1/nodes").1["unreadable"].as_array().is_some_and(|list| list.len() == 1));
+    wait_until("both are listed", || {
+        one.get("/v1/nodes").1["unreadable"].as_array().is_some_and(|list| list.len() == 2)
+    });
     let output = export(&[]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && said.contains("not-a-uuid"), "{said}");

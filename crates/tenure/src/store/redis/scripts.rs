@@ -64,6 +64,7 @@ scripts! {
     Publish => "publish",
     Append => "append",
     Forget => "forget",
+    ReadDocuments => "read_documents",
     WriteDocument => "write_document",
     Heartbeat => "heartbeat",
     Leave => "leave",

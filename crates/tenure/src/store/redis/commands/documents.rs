@@ -12,7 +12,8 @@ impl CommandEncoder {
         match request {
             DocumentRequest::Read { collection, ids } => {
                 let prefix = keys.document_prefix(collection);
-                cmd("MGET").arg(ids.iter().map(|id| format!("{prefix}{id}")).collect::<Vec<_>>()).take()
+                let documents: Vec<String> = ids.iter().map(|id| format!("{prefix}{id}")).collect();
+                self.evalsha(Script::ReadDocuments, &documents.iter().map(String::as_str).collect::<Vec<_>>())
             }
             DocumentRequest::Write { document, expected, value, fresh } => {
                 let DocumentId { collection, id } = document;
