@@ -28,6 +28,7 @@ use signals::{SecondSignal, Signals};
 use tenure::election::{ElectionBuilder, Leadership};
 use tenure::lease::{Ending, LeaseSettings};
 use tenure::{AcquireError, EventKind, LeaseName, ReleaseError, Tenure, TermHandle};
+use tenure_core::backoff::Backoff;
 use tokio::time::MissedTickBehavior;
 
 use crate::arguments::{RunArguments, StoreArguments};
@@ -36,9 +37,8 @@ use crate::exit::{self, CliError};
 use crate::notice::{self, failure, warning};
 use crate::stderr;
 
-/// First and longest delay before a command is run again.
-const MIN_RESTART_DELAY: Duration = Duration::from_millis(500);
-const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
+/// The delay before a command is run again that ends right after its start.
+const RESTART_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// A wait shorter than this may end before the first reply of the store.
 const SHORT_WAIT: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, 
     let mut signals = Signals::new().map_err(CliError::system("cannot listen for signals"))?;
     let hides_store = has_credentials(std::env::var_os(STORE_VARIABLE)) && !arguments.pass_store;
     let runner = Runner { tenure: &tenure, settings, arguments: &arguments, hides_store, was_attached };
-    let mut pause = MIN_RESTART_DELAY;
+    let mut failures = 1;
     let code = loop {
         let mut election = tenure
             .election(name.clone())
@@ -112,7 +112,8 @@ pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, 
             break Ok(run.code.unwrap_or(exit::DONE));
         }
         // Back off if the command ends right after its start.
-        pause = if began.elapsed() < pause { (pause * 2).min(MAX_RESTART_DELAY) } else { MIN_RESTART_DELAY };
+        failures = if began.elapsed() < RESTART_BACKOFF.after(failures) { failures + 1 } else { 1 };
+        let pause = RESTART_BACKOFF.after(failures);
         tokio::select! {
             () = tokio::time::sleep(run.next_run_in.unwrap_or(pause)) => {}
             signal = signals.fatal() => break Ok(128 + signal),

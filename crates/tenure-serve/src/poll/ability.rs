@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use tenure_core::backoff::Backoff;
+
 /// Time without files or completed polls before the instance counts as unable, and time with files before it is able
 /// again.
 const CONFIRM_AFTER: Duration = Duration::from_secs(5);
@@ -13,8 +15,7 @@ const CONFIRM_AFTER: Duration = Duration::from_secs(5);
 const MIN_FAILED_POLLS: u32 = 3;
 
 /// Shortest time that an instance stays unable, and the longest after repeated failures.
-const MIN_PAUSE: Duration = Duration::from_secs(5);
-const MAX_PAUSE: Duration = Duration::from_secs(5 * 60);
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(5 * 60));
 
 /// An instance that has been able for this long starts with the shortest pause again.
 const PAUSE_RESET_AFTER: Duration = Duration::from_secs(10 * 60);
@@ -34,8 +35,8 @@ pub enum Ability {
 #[derive(Debug)]
 pub struct AbilityTracker {
     state: AbilityState,
-    /// Length of the next pause.
-    pause: Duration,
+    /// Number of pauses in a row.
+    pauses: u32,
     /// When the instance last became able again.
     recovered_at: Option<Instant>,
 }
@@ -63,7 +64,7 @@ enum AbilityState {
 
 impl Default for AbilityTracker {
     fn default() -> Self {
-        Self { state: AbilityState::Able, pause: MIN_PAUSE, recovered_at: None }
+        Self { state: AbilityState::Able, pauses: 0, recovered_at: None }
     }
 }
 
@@ -142,10 +143,10 @@ impl AbilityTracker {
 
     fn become_unable(&mut self, now: Instant) {
         if self.recovered_at.is_none_or(|back| now.duration_since(back) >= PAUSE_RESET_AFTER) {
-            self.pause = MIN_PAUSE;
+            self.pauses = 0;
         }
-        self.state = AbilityState::Unable { until: now + self.pause, files_since: None };
-        self.pause = (self.pause * 2).min(MAX_PAUSE);
+        self.pauses += 1;
+        self.state = AbilityState::Unable { until: now + PAUSES.after(self.pauses), files_since: None };
     }
 
     fn recover(&mut self, now: Instant) {

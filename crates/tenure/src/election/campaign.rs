@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tenure_core::backoff::Backoff;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::leaders::METADATA_RECORD;
@@ -271,10 +272,10 @@ where
 /// term, with growing backoff: nothing depends on it.
 pub(super) async fn publish_metadata(candidate: &LocalCandidate, term: &TermHandle) -> Infallible {
     let record = candidate.config.metadata.clone().unwrap_or_default().into_bytes();
-    let mut pause = candidate.config.settings.attempt_timeout();
+    let (backoff, mut failures) = (Backoff::new(candidate.config.settings.attempt_timeout(), MAX_PUBLISH_BACKOFF), 0);
     while term.publish(METADATA_RECORD, record.clone()).await.is_err() {
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(MAX_PUBLISH_BACKOFF);
+        failures += 1;
+        tokio::time::sleep(backoff.after(failures)).await;
     }
     std::future::pending().await
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rusqlite::ffi::ErrorCode;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
+use tenure_core::backoff::Backoff;
 
 use super::companions::{ClaimError, DatabaseUse, companion};
 use super::failure::{self, location};
@@ -259,6 +260,9 @@ impl Drop for DatabaseFile {
     }
 }
 
+/// Pauses while another process writes.
+const BUSY_BACKOFF: Backoff = Backoff::new(Duration::from_micros(100), Duration::from_micros(6_400));
+
 thread_local! {
     /// When this thread stops waiting for other writers. SQLite's busy handler takes no argument of its own.
     static BUSY_DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -270,8 +274,8 @@ fn set_busy_deadline(until: Instant) {
 
 /// Waits a little: longer each time, with jitter.
 fn back_off(times: i32) -> bool {
-    let longest = 100 * (1 << times.clamp(0, 6)) as u64;
-    std::thread::sleep(Duration::from_micros(fastrand::u64(longest / 2..=longest)));
+    let failures = u32::try_from(times).unwrap_or(0) + 1;
+    std::thread::sleep(BUSY_BACKOFF.jittered(failures, fastrand::f64()));
     BUSY_DEADLINE.get().is_some_and(|until| Instant::now() < until)
 }
 
