@@ -29,6 +29,10 @@ pub enum Mutation {
     LongAttachTimeout,
     /// A waiter relies on announcements alone and does not retry when the ttl has passed.
     AnnouncementsOnly,
+    /// After an outage, instances count as present for a ttl from its beginning, not from its end.
+    OutageFromLoss,
+    /// A rebalance goes by a read that took as long as an outage.
+    RebalanceByOldRead,
 }
 
 /// The planted bug, if any.

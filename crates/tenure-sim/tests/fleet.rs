@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tenure_core::ending::{Ending, Loss};
 use tenure_core::fleet::InstanceRecord;
+use tenure_core::mutation::Mutation;
 use tenure_core::placement::{FULL_WEIGHT, Presence};
 use tenure_core::pool::{Engine, EngineSettings, PoolAction, PoolInput, TargetName};
 use tenure_core::store::LiveInstance;
@@ -438,19 +439,37 @@ fn a_target_held_by_an_earlier_life_is_claimed_once_it_is_unheld() {
     assert_eq!(asks, [PoolAction::Claim(target)]);
 }
 
+/// Number of targets that have another holder after an outage.
+fn moves_after_an_outage(seed: u64, mutation: Option<Mutation>) -> usize {
+    let mut world = FleetWorld::new(seed, 30);
+    world.mutation = mutation.map(FleetMutation::Core);
+    (0..5).for_each(|n| world.join(n));
+    assert_settles(&mut world, secs(60));
+    // Everything in flight has arrived.
+    world.run_for(Duration::from_millis(10));
+    let holders = world.holders();
+    world.outage(secs(45));
+    world.run_for(secs(60));
+    let moved = world.holders().into_iter().filter(|(target, holder)| holders.get(target) != Some(holder)).count();
+    if mutation.is_none() {
+        assert_idle(&mut world);
+    }
+    moved
+}
+
 #[test]
 fn an_outage_moves_nothing() {
     for seed in 0..20 {
-        let mut world = FleetWorld::new(seed, 30);
-        (0..5).for_each(|n| world.join(n));
-        assert_settles(&mut world, secs(60));
-        // Everything in flight has arrived.
-        world.run_for(Duration::from_millis(10));
-        let holders = world.holders();
-        world.outage(secs(45));
-        world.run_for(secs(60));
-        assert_eq!(world.holders(), holders, "seed {seed}");
-        assert_idle(&mut world);
+        assert_eq!(moves_after_an_outage(seed, None), 0, "seed {seed}");
+    }
+}
+
+/// Bugs that the simulator has found: see the track record in docs/simulator.md.
+#[test]
+fn bugs_that_moved_targets_after_an_outage_are_found_again() {
+    for mutation in [Mutation::OutageFromLoss, Mutation::RebalanceByOldRead] {
+        let moved = (0..100).find(|seed| moves_after_an_outage(*seed, Some(mutation)) > 0);
+        assert!(moved.is_some(), "{mutation:?} was not caught in 100 fleets");
     }
 }
 

@@ -18,6 +18,8 @@ use crate::ending::{Ending, ReleaseReason};
 use crate::event::EventKind;
 use crate::fleet::{CrashBackoff, DRAINING_INDEX, InstanceRecord};
 use crate::manager::AcquireRefusal;
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
 use crate::name::{Group, InstanceId};
 use crate::placement::{Move, MoveReason};
 use crate::store::{Announcement, DocumentRequest, ErrorKind, Holding, Reply, Request, StoreError};
@@ -90,6 +92,12 @@ impl PoolManager {
         };
         manager.publish_record();
         manager
+    }
+
+    /// Plants a bug, for the simulator to find.
+    #[cfg(feature = "mutations")]
+    pub fn plant(&mut self, mutation: Mutation) {
+        self.engine.plant(mutation);
     }
 
     /// What is known about the pool and its targets.

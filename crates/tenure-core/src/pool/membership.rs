@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::fleet::{CrashBackoff, CrashHistory, InstanceLiveness, InstanceRecord, Liveness};
+use crate::mutation::{Mutation, Mutations};
 use crate::name::InstanceId;
 use crate::placement::{FULL_WEIGHT, InstanceLoad, Presence};
 use crate::store::LiveInstance;
@@ -51,6 +52,7 @@ pub(super) struct Membership {
     pool: String,
     settle: Duration,
     outage_grace: Duration,
+    pub(super) mutations: Mutations,
     late_recheck_every: Duration,
     liveness: Liveness,
     /// The instances whose heartbeats were listed, late or not.
@@ -97,6 +99,7 @@ impl Membership {
             pool: pool.to_owned(),
             settle: settings.settle,
             outage_grace: settings.outage_grace,
+            mutations: Mutations::default(),
             late_recheck_every: settings.late_recheck_every,
             liveness: Liveness::default(),
             listed: BTreeSet::new(),
@@ -478,7 +481,8 @@ impl Membership {
     /// Until when missing instances count as present, when we ourselves have just been away: for a while after the end of
     /// the outage, because the others need longer than we did to connect and to send a heartbeat.
     pub(super) fn outage_grace_until(&self, now: Moment) -> Option<Moment> {
-        let since = self.recovered_at.max(self.lost_at)?;
+        let recovered_at = self.recovered_at.filter(|_| !self.mutations.has(Mutation::OutageFromLoss));
+        let since = recovered_at.max(self.lost_at)?;
         let until = since + self.outage_grace;
         (until > now).then_some(until)
     }

@@ -144,11 +144,18 @@ impl FleetInstance {
             bootstrap: false,
             durable: false,
         };
+        let mut manager = LeaseManager::new(manager_config, seed);
+        let (id, naming) = (config.instance.clone(), config.naming.clone());
+        let mut pool = PoolManager::new(now, config);
+        if let Some(FleetMutation::Core(mutation)) = mutation {
+            manager.plant(mutation);
+            pool.plant(mutation);
+        }
         Self {
-            id: config.instance.clone(),
-            manager: LeaseManager::new(manager_config, seed),
-            naming: config.naming.clone(),
-            pool: PoolManager::new(now, config),
+            id,
+            manager,
+            naming,
+            pool,
             record,
             settings: Arc::new(LeaseSettings::default()),
             batches: BTreeMap::new(),

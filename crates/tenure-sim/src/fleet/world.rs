@@ -7,6 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tenure_core::fleet::InstanceRecord;
 use tenure_core::ledger::{Ledger, ServerInfo};
+use tenure_core::mutation::Mutation;
 use tenure_core::placement::FULL_WEIGHT;
 use tenure_core::pool::{EngineSettings, Naming, PoolConfig, TargetName, held_index, phase};
 use tenure_core::store::{
@@ -95,9 +96,11 @@ impl Ord for Scheduled {
     }
 }
 
-/// A mutation of the executor: an output that it ignores. It proves that the checks can fail.
+/// A mutation. It proves that the checks can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FleetMutation {
+    /// A bug in what decides.
+    Core(Mutation),
     /// No instance looks up the targets that a dead instance held.
     SkipIndexLookup,
     /// No instance hands over a target.

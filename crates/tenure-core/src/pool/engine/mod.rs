@@ -35,6 +35,8 @@ use super::io::{EngineSettings, PoolAction, PoolInput, TargetName};
 use super::membership::Membership;
 use super::table::{Successor, TargetEntry, TargetState, TargetTable};
 use crate::ending::ReleaseReason;
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
 use crate::name::InstanceId;
 use crate::placement::{InstanceLoad, Presence};
 use crate::time::Moment;
@@ -82,6 +84,12 @@ impl Engine {
             plan_at: None,
             actions: Vec::new(),
         }
+    }
+
+    /// Plants a bug, for the simulator to find.
+    #[cfg(feature = "mutations")]
+    pub fn plant(&mut self, mutation: Mutation) {
+        self.membership.mutations.plant(mutation);
     }
 
     /// Applies an input and returns the actions to take.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::balance::RebalanceRead;
+use crate::mutation::Mutation;
 use crate::pool::io::PoolAction;
 use crate::store::LiveInstance;
 use crate::time::Moment;
@@ -108,7 +109,10 @@ impl Engine {
         } else if !is_outdated && let Some(read) = self.balance.take_read() {
             match read {
                 RebalanceRead::Current => self.rebalance(now),
-                RebalanceRead::Disturbed => self.balance.restart(now),
+                RebalanceRead::Disturbed if !self.membership.mutations.has(Mutation::RebalanceByOldRead) => {
+                    self.balance.restart(now);
+                }
+                RebalanceRead::Disturbed => self.rebalance(now),
             }
         } else if self.held() > self.own_quota(now) {
             self.balance.mark_unbalanced(now);
