@@ -95,7 +95,7 @@ impl Acquiring {
         }
     }
 
-    pub(super) fn step(mut self, clocks: Now, input: Input, ctx: &mut Step<'_>) -> Phase {
+    pub(super) fn step(mut self: Box<Self>, clocks: Now, input: Input, ctx: &mut Step<'_>) -> Phase {
         let now = clocks.moment;
         match input {
             Input::Intent(_) => return self.give_up(now, ctx),
@@ -163,7 +163,7 @@ impl Acquiring {
         };
         let request = match (victim, ctx.settings.take_over_after()) {
             (Some(victim), Some(stale_after)) => LeaseRequest::TakeOver { claim, victim, stale_after },
-            _ => LeaseRequest::Acquire { claim, ended: ctx.ended_term },
+            _ => LeaseRequest::Acquire { claim, ended: ctx.ended_term() },
         };
         self.announced_since_send = false;
         self.in_flight = Some(ctx.send(now, request));

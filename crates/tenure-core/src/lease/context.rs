@@ -34,8 +34,8 @@ const LEASES_FOR_FULL_SPREAD: f64 = 192.0;
 pub(super) struct Context {
     pub(super) name: LeaseName,
     pub(super) instance: InstanceId,
-    /// The last term of this lease in this process, which the store may still list.
-    pub(super) ended_term: Option<Token>,
+    /// The last term of this lease in this process, which the store may still list. Zero if there was none.
+    pub(super) ended_term: Token,
     pub(super) settings: Arc<LeaseSettings>,
     pub(super) rng: fastrand::Rng,
     /// Whether there is an attached connection.
@@ -94,6 +94,11 @@ impl<'a> Step<'a> {
 }
 
 impl Context {
+    /// The last term of this lease in this process, if there was one.
+    pub(super) fn ended_term(&self) -> Option<Token> {
+        Some(self.ended_term).filter(|token| *token != Token::ZERO)
+    }
+
     pub(super) fn give_up_at(&self, in_flight: &InFlight) -> Moment {
         in_flight.sent + self.settings.attempt_timeout()
     }

@@ -79,7 +79,8 @@ pub struct Lease {
 
 #[derive(Debug)]
 enum Phase {
-    Acquiring(Acquiring),
+    /// Boxed: most leases are held.
+    Acquiring(Box<Acquiring>),
     Holding(HeldTerm),
     Stopping(Stopping),
     Releasing(Releasing),
@@ -117,7 +118,7 @@ impl Lease {
             context: Context {
                 name,
                 instance,
-                ended_term: None,
+                ended_term: Token::ZERO,
                 settings,
                 rng,
                 online: true,
@@ -125,7 +126,7 @@ impl Lease {
                 siblings: 0,
                 mutations: Mutations::default(),
             },
-            phase: Phase::Acquiring(Acquiring::new(nonce)),
+            phase: Phase::Acquiring(Box::new(Acquiring::new(nonce))),
             last_permission: Permission::None,
             epoch: Epoch::default(),
             wake_at: Moment::END,
@@ -136,14 +137,14 @@ impl Lease {
     /// The store may still list that term, and only a claim that names it can replace it.
     #[must_use]
     pub fn with_ended_term(mut self, ended_term: Option<Token>) -> Self {
-        self.context.ended_term = ended_term;
+        self.context.ended_term = ended_term.unwrap_or(Token::ZERO);
         self
     }
 
     /// The token of the last term of this lease in this process, here or [before](Lease::with_ended_term). Pass it to
     /// the next `Lease` of the same name, even if this one was never granted.
     pub fn ended_term(&self) -> Option<Token> {
-        self.context.ended_term
+        self.context.ended_term()
     }
 
     /// Plants the bugs of its manager.

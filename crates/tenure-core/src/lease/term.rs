@@ -23,8 +23,8 @@ pub(super) struct HeldTerm {
     next_renewal: Moment,
     failures: u32,
     trust: Trust,
-    /// The previous holder may rely on the lease until then.
-    wait_out: Option<SteadyMoment>,
+    /// The previous holder may rely on the lease until then. Boxed: there rarely is one.
+    wait_out: Option<Box<SteadyMoment>>,
     last_progress: Moment,
     /// The store knows of progress up to this moment.
     progress_reported: Moment,
@@ -69,7 +69,7 @@ impl HeldTerm {
     ) -> Self {
         let now = clocks.moment;
         ctx.actions.push(Action::Deadline(deadline));
-        ctx.ended_term = Some(token);
+        ctx.ended_term = token;
         Self {
             token,
             deadline,
@@ -80,7 +80,7 @@ impl HeldTerm {
             renewing: None,
             failures: 0,
             trust: Trust::Certain,
-            wait_out: Some(not_before).filter(|until| *until > clocks.steady),
+            wait_out: Some(not_before).filter(|until| *until > clocks.steady).map(Box::new),
             last_progress: now,
             progress_reported: now,
             pending_release: None,
@@ -118,7 +118,7 @@ impl HeldTerm {
 
     /// Whether the previous holder may still rely on the lease.
     pub(super) fn is_waiting_out(&self, clocks: Now) -> bool {
-        self.wait_out.is_some_and(|until| clocks.steady < until)
+        self.wait_out.as_deref().is_some_and(|until| clocks.steady < *until)
     }
 
     pub(super) fn next_wake(&self, clocks: Now, ctx: &Context) -> Moment {
@@ -132,7 +132,7 @@ impl HeldTerm {
         if let Trust::Deferred { until } = self.trust {
             sooner(Some(until));
         }
-        sooner(self.wait_out.map(|until| now + until.since(clocks.steady)));
+        sooner(self.wait_out.as_deref().map(|until| now + until.since(clocks.steady)));
         sooner(self.pending_release.as_ref().map(|pending_release| pending_release.cancel_at).filter(|at| *at > now));
         at
     }

@@ -103,11 +103,11 @@ impl LeaseManager {
     /// Records that a term has begun.
     fn term_began(&mut self, now: Now, id: LeaseId) {
         self.held += 1;
+        let group = self.leases.heartbeat(id).map(|heartbeat| heartbeat.group.clone());
         let Some(entry) = self.leases.get(id) else { return };
         entry.token = entry.lease.token().unwrap_or(entry.token);
         entry.acquired_at = entry.lease.times().map_or(now.moment, |(acquired_at, _)| acquired_at);
         let (name, settings, token) = (entry.lease.name().clone(), entry.settings().clone(), entry.token);
-        let group = entry.heartbeat.as_ref().map(|heartbeat| heartbeat.group.clone());
         self.outputs.push(Output::TermBegan { lease: id, name: name.clone(), settings });
         // Listing the candidates removes the dead ones.
         self.outbox.send_unawaited(now.moment, group.map(|group| MembershipRequest::List { group }));
@@ -157,17 +157,16 @@ impl LeaseManager {
                 }
                 EventKind::Lost(loss) => Some(Ending::Lost(loss.clone())),
                 EventKind::Released(reason) => Some(Ending::Released(*reason)),
-                // The heartbeat would outlive a dead holder. A holder that is alive after all sends another.
-                EventKind::TakenOver { owner } => {
-                    let leave = entry.heartbeat.as_ref().map(|heartbeat| heartbeat.leave_request(owner));
-                    self.outbox.send_unawaited(now.moment, leave);
-                    None
-                }
                 _ => None,
             };
             if let Some(cause) = cause.filter(|_| entry.has_begun()) {
                 self.outputs.push(Output::TermCause { lease: id, cause });
             }
+        }
+        // The heartbeat would outlive a dead holder. A holder that is alive after all sends another.
+        if let EventKind::TakenOver { owner } = &event.kind {
+            let leave = self.leases.heartbeat(id).map(|heartbeat| heartbeat.leave_request(owner));
+            self.outbox.send_unawaited(now.moment, leave);
         }
         self.outputs.push(Output::Emit(event));
     }
@@ -178,7 +177,7 @@ impl LeaseManager {
             request,
             LeaseRequest::Acquire { .. } | LeaseRequest::TakeOver { .. } | LeaseRequest::Renew { .. }
         );
-        let heartbeat = self.leases.peek(id)?.heartbeat.as_deref().filter(|_| is_claim_or_renewal)?;
+        let heartbeat = self.leases.heartbeat(id).filter(|_| is_claim_or_renewal)?;
         Some(heartbeat.request(&self.config.instance))
     }
 

@@ -1,5 +1,6 @@
 //! The table of driven leases, by id and by name.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -23,8 +24,6 @@ pub(super) struct LeaseEntry {
     pub(super) lease: Lease,
     /// The caller that waits, until the lease is granted and work may start.
     pub(super) waiter: Option<Box<Waiter>>,
-    /// Sent with every claim and every renewal.
-    pub(super) heartbeat: Option<Arc<Heartbeat>>,
     /// The token of the term and when it began. Zero before that.
     pub(super) token: Token,
     pub(super) acquired_at: Moment,
@@ -43,7 +42,6 @@ impl LeaseEntry {
     pub(super) fn new(lease: Lease, waiter: Waiter) -> Self {
         Self {
             lease,
-            heartbeat: waiter.request.heartbeat.clone(),
             waiter: Some(Box::new(waiter)),
             token: Token::ZERO,
             acquired_at: Moment::ZERO,
@@ -73,6 +71,8 @@ impl LeaseEntry {
 /// All driven leases, at most one of each name.
 pub(super) struct LeaseTable {
     entries: SlotMap<LeaseId, LeaseEntry>,
+    /// The heartbeats that are sent with every claim and every renewal of a lease. Few leases have one.
+    heartbeats: BTreeMap<LeaseId, Arc<Heartbeat>>,
     /// Only ids are stored; the names are in the leases.
     by_name: HashTable<LeaseId>,
     hasher: Xxh3Builder,
@@ -87,7 +87,12 @@ impl fmt::Debug for LeaseTable {
 impl LeaseTable {
     /// An empty table. Names are chosen outside, so they are hashed with a seed that is not known there.
     pub(super) fn new(seed: u64) -> Self {
-        Self { entries: SlotMap::with_key(), by_name: HashTable::new(), hasher: Xxh3Builder::new().with_seed(seed) }
+        Self {
+            entries: SlotMap::with_key(),
+            heartbeats: BTreeMap::new(),
+            by_name: HashTable::new(),
+            hasher: Xxh3Builder::new().with_seed(seed),
+        }
     }
 
     /// The number of leases.
@@ -97,7 +102,9 @@ impl LeaseTable {
 
     pub(super) fn insert(&mut self, entry: LeaseEntry) -> LeaseId {
         let hash = self.hasher.hash_one(entry.lease.name());
+        let heartbeat = entry.waiter.as_ref().and_then(|waiter| waiter.request.heartbeat.clone());
         let id = self.entries.insert(entry);
+        self.heartbeats.extend(heartbeat.map(|heartbeat| (id, heartbeat)));
         let (entries, hasher) = (&self.entries, &self.hasher);
         self.by_name.insert_unique(hash, id, |id| name_of(entries, *id).map_or(0, |name| hasher.hash_one(name)));
         id
@@ -111,11 +118,22 @@ impl LeaseTable {
         self.entries.get_mut(id)
     }
 
+    /// The heartbeat of a lease, if it has one.
+    pub(super) fn heartbeat(&self, id: LeaseId) -> Option<&Arc<Heartbeat>> {
+        self.heartbeats.get(&id)
+    }
+
+    /// Sends no heartbeat with a lease any more.
+    pub(super) fn take_heartbeat(&mut self, id: LeaseId) -> Option<Arc<Heartbeat>> {
+        self.heartbeats.remove(&id)
+    }
+
     pub(super) fn remove(&mut self, id: LeaseId) -> Option<LeaseEntry> {
         let hash = self.hasher.hash_one(name_of(&self.entries, id)?);
         if let Ok(found) = self.by_name.find_entry(hash, |other| *other == id) {
             found.remove();
         }
+        self.heartbeats.remove(&id);
         self.entries.remove(id)
     }
 

@@ -378,11 +378,10 @@ impl LeaseManager {
         self.refuse_queued(&AcquireRefusal::ShutDown);
         for id in self.leases.ids() {
             let Some(entry) = self.leases.get(id) else { continue };
-            let (waiter, heartbeat) = (entry.waiter.take(), entry.heartbeat.take());
-            if let Some(waiter) = waiter {
+            if let Some(waiter) = entry.waiter.take() {
                 self.refuse_waiter(waiter.request.waiter, AcquireRefusal::ShutDown);
             }
-            let leave = heartbeat.map(|heartbeat| heartbeat.leave_request(&self.config.instance));
+            let leave = self.leases.take_heartbeat(id).map(|heartbeat| heartbeat.leave_request(&self.config.instance));
             self.outbox.send_unawaited(now.moment, leave);
             self.apply_intent(now, id, Intent::Release(ReleaseReason::Shutdown));
         }
