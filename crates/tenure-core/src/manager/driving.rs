@@ -13,6 +13,7 @@ use crate::lease::{AcquireStatus, Action, Input, Lease, Permission};
 use crate::name::LeaseKind;
 use crate::store::{DocumentRequest, LeaseRequest, LogRequest, MembershipRequest, ROLES, TermNote};
 use crate::time::{Moment, Now};
+use crate::token::Token;
 
 /// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals share a batch.
 const WAKE_UPS_PER_TTL: u32 = 2_000;
@@ -105,9 +106,9 @@ impl LeaseManager {
         self.held += 1;
         let group = self.leases.heartbeat(id).map(|heartbeat| heartbeat.group.clone());
         let Some(entry) = self.leases.get(id) else { return };
-        entry.token = entry.lease.token().unwrap_or(entry.token);
         entry.acquired_at = entry.lease.times().map_or(now.moment, |(acquired_at, _)| acquired_at);
-        let (name, settings, token) = (entry.lease.name().clone(), entry.settings().clone(), entry.token);
+        let (name, settings) = (entry.lease.name().clone(), entry.settings().clone());
+        let token = entry.lease.token().unwrap_or(Token::ZERO);
         self.outputs.push(Output::TermBegan { lease: id, name: name.clone(), settings });
         // Listing the candidates removes the dead ones.
         self.outbox.send_unawaited(now.moment, group.map(|group| MembershipRequest::List { group }));
@@ -213,7 +214,8 @@ impl LeaseManager {
         let at = |moment| self.knowledge.server_time(moment);
         let note = TermNote {
             name: entry.lease.name().clone(),
-            token: entry.token,
+            // It has begun, so this is its own.
+            token: entry.lease.ended_term().unwrap_or(Token::ZERO),
             holder: self.config.instance.clone(),
             from: at(entry.acquired_at),
             demoted: Some(at(entry.demoted.min(now))),

@@ -13,7 +13,6 @@ use crate::ending::ReleaseReason;
 use crate::lease::{Lease, LeaseSettings};
 use crate::name::LeaseName;
 use crate::time::Moment;
-use crate::token::Token;
 
 use super::waiters::Waiter;
 use super::{Heartbeat, LeaseId};
@@ -24,8 +23,7 @@ pub(super) struct LeaseEntry {
     pub(super) lease: Lease,
     /// The caller that waits, until the lease is granted and work may start.
     pub(super) waiter: Option<Box<Waiter>>,
-    /// The token of the term and when it began. Zero before that.
-    pub(super) token: Token,
+    /// When the term began. Zero before that.
     pub(super) acquired_at: Moment,
     /// The one wake-up in the queue that is current.
     pub(super) queued: Moment,
@@ -43,7 +41,6 @@ impl LeaseEntry {
         Self {
             lease,
             waiter: Some(Box::new(waiter)),
-            token: Token::ZERO,
             acquired_at: Moment::ZERO,
             queued: Moment::END,
             demoted: Moment::END,
@@ -55,7 +52,7 @@ impl LeaseEntry {
 
     /// Whether a term has begun. Until then no work can run.
     pub(super) fn has_begun(&self) -> bool {
-        self.token != Token::ZERO
+        self.acquired_at != Moment::ZERO
     }
 
     /// Whether work may still run although the lease may have another holder. There is nothing left to release.
