@@ -3,5 +3,4 @@
 
 mod instance;
 pub mod storm;
-mod worker;
 pub mod world;

@@ -16,8 +16,8 @@ use tenure_core::store::{
 use tenure_core::time::{Moment, ServerTime};
 use tenure_core::{Group, InstanceId};
 
+use super::instance::worker::TICK_INTERVAL;
 use super::instance::{FleetInstance, FromStore, InstanceEffect, InstanceTimer, ToStore};
-use super::worker::TICK_INTERVAL;
 
 /// Time that a lease lasts without renewal.
 pub const TTL: Duration = Duration::from_secs(30);

@@ -130,3 +130,19 @@ pub(super) fn write_outcome(outcome: &Outcome) -> WriteOutcome {
         Outcome::Failed(_) | Outcome::Unknown(_) => WriteOutcome::Unknown,
     }
 }
+
+/// Why a worker is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fleet) enum WorkerTimer {
+    Slept,
+    Completed,
+    Panicked,
+}
+
+/// What a worker has asked the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkerCall {
+    ReadMark,
+    Write,
+    Append,
+}
