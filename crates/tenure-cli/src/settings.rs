@@ -14,6 +14,7 @@ use crate::arguments::{self, Arguments, RunArguments};
 use crate::exit::USAGE;
 use crate::notice::{self, failure};
 use crate::secrets::{hide, hide_in};
+use crate::stderr::{self, Stderr};
 
 /// The settings whose values may be secrets.
 const SECRET_SETTINGS: [&str; 3] = ["store", "headers", "url"];
@@ -73,11 +74,14 @@ pub fn read() -> Result<Arguments, ExitCode> {
             text.insert_str(end, &format!("\n\n  {hint}"));
         }
         let text = hide_in(&text, &words);
+        // A pipe that is not read must not hold up the exit.
+        let _ = stderr::start();
         if notice::set_format(None) == Format::Text {
-            let _ = write!(std::io::stderr(), "{text}");
+            let _ = Stderr.write_all(text.as_bytes());
         } else {
             failure!("{}", text.trim().trim_start_matches("error: "));
         }
+        stderr::flush();
         ExitCode::from(USAGE)
     })
 }

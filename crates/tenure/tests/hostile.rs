@@ -375,6 +375,13 @@ async fn sqlite_a_new_file_is_accessible_only_to_its_owner() {
     let mode = std::fs::metadata(folder.path().join("behind.db")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     drop(behind);
+    // Also behind a chain of them.
+    let (first, second) = (folder.path().join("first.db"), folder.path().join("second.db"));
+    std::os::unix::fs::symlink("chained.db", &second).unwrap();
+    std::os::unix::fs::symlink("second.db", &first).unwrap();
+    let chained = sqlite(&first).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
+    assert!(folder.path().join("chained.db").exists());
+    drop(chained);
     for end in ["", "-wal", "-shm"] {
         let mode = std::fs::metadata(format!("{}{end}", path.display())).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{end}");

@@ -160,7 +160,8 @@ impl Guardian {
         loop {
             let (exited, left) = processes::reap();
             if let Some(child) = exited.iter().find(|exited| exited.pid == self.child) {
-                self.report(&GuardianReport::Ended { code: child.code }).await;
+                let in_time = !self.told_to_end && now() < self.deadline.end_at;
+                self.report(&GuardianReport::Ended { code: child.code, in_time }).await;
                 // End its remaining descendants, too.
                 self.end();
             }

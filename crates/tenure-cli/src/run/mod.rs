@@ -26,7 +26,7 @@ use progress::{PROGRESS_VARIABLE, ProgressFile};
 use protocol::{Deadline, GuardianOrder, GuardianReport, now};
 use signals::{SecondSignal, Signals};
 use tenure::election::{ElectionBuilder, Leadership};
-use tenure::lease::{Ending, LeaseSettings};
+use tenure::lease::{Ending, LeaseSettings, Loss};
 use tenure::{AcquireError, EventKind, LeaseName, ReleaseError, Tenure, TermHandle};
 use tenure_core::backoff::Backoff;
 use tokio::time::MissedTickBehavior;
@@ -339,9 +339,11 @@ impl Runner<'_> {
                 biased;
                 report = guardian.next_report() => match report {
                     Some(GuardianReport::Acknowledged) => silence = GuardianSilence::default(),
-                    Some(GuardianReport::Ended { code }) => {
-                        // Ended by itself or on request; what counts is whether the lease was still valid.
-                        ended = Some(if work.is_valid() { CommandOutcome::Exited(code) } else { CommandOutcome::LeaseLost });
+                    Some(GuardianReport::Ended { code, in_time }) => {
+                        // What counts is whether the lease was still valid. If this process was stopped, it may have
+                        // expired since.
+                        let was_valid = work.is_valid() || in_time && has_lapsed(term.ending().as_ref());
+                        ended = Some(if was_valid { CommandOutcome::Exited(code) } else { CommandOutcome::LeaseLost });
                         // Its remaining descendants get the same stop budget.
                         told_to_end = true;
                         deadline.kill_at = deadline.kill_at.min(now().saturating_add(nanos(self.settings.stop_budget())));
@@ -416,6 +418,11 @@ impl Runner<'_> {
         );
         stderr::exit(i32::from(exit::LEASE_LOST))
     }
+}
+
+/// Returns whether a term has ended, if it has, only because it was not renewed.
+fn has_lapsed(ending: Option<&Ending>) -> bool {
+    matches!(ending, None | Some(Ending::Lost(Loss::Expired | Loss::Unreachable | Loss::Taken { .. })))
 }
 
 /// Says why a command was ended, and what to do.

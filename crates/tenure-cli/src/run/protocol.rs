@@ -55,8 +55,8 @@ pub enum GuardianReport {
     Acknowledged,
     /// The first deadline had passed, so the command was not started.
     TooLate,
-    /// The command has ended with this status, by itself or on request.
-    Ended { code: u8 },
+    /// The command has ended with this status. `in_time`: by itself, before it had to end.
+    Ended { code: u8, in_time: bool },
     /// No process of the command is left, as reported by the kernel.
     Gone,
     /// The command could not be ended by its deadline: the visible remaining processes.
@@ -69,7 +69,7 @@ impl GuardianReport {
             Self::NotStarted { code, why } => format!("not-started {code} {}\n", why.replace('\n', " ")),
             Self::Acknowledged => "heard\n".to_owned(),
             Self::TooLate => "too-late\n".to_owned(),
-            Self::Ended { code } => format!("ended {code}\n"),
+            Self::Ended { code, in_time } => format!("ended {code} {}\n", u8::from(*in_time)),
             Self::Gone => "gone\n".to_owned(),
             Self::Stuck { pids } => {
                 let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
@@ -87,7 +87,10 @@ impl GuardianReport {
             }
             "heard" => Some(Self::Acknowledged),
             "too-late" => Some(Self::TooLate),
-            "ended" => Some(Self::Ended { code: rest.parse().ok()? }),
+            "ended" => {
+                let (code, in_time) = rest.split_once(' ')?;
+                Some(Self::Ended { code: code.parse().ok()?, in_time: in_time == "1" })
+            }
             "gone" => Some(Self::Gone),
             "stuck" => rest
                 .split_whitespace()
@@ -120,7 +123,8 @@ mod tests {
             GuardianReport::NotStarted { code: 127, why },
             GuardianReport::Acknowledged,
             GuardianReport::TooLate,
-            GuardianReport::Ended { code: 255 },
+            GuardianReport::Ended { code: 255, in_time: true },
+            GuardianReport::Ended { code: 0, in_time: false },
             GuardianReport::Gone,
             GuardianReport::Stuck { pids: vec![12, 345] },
             GuardianReport::Stuck { pids: Vec::new() },

@@ -242,7 +242,7 @@ fn a_command_starts_only_within_a_known_deadline() {
     let mut said = String::new();
     in_time.read_to_string(&mut said).unwrap();
     child.wait().unwrap();
-    assert_eq!((said.as_str(), fixture.read("started").as_str()), ("heard\nended 0\ngone\n", "x\n"));
+    assert_eq!((said.as_str(), fixture.read("started").as_str()), ("heard\nended 0 1\ngone\n", "x\n"));
 }
 
 /// The wrapper is killed after it has sent the first deadline and before the guardian has read it.

@@ -184,6 +184,18 @@ fn a_lease_that_is_found_lost_at_its_release_exits_76() {
 }
 
 #[test]
+fn a_command_that_ended_in_time_keeps_its_status_although_the_wrapper_was_stopped() {
+    let fixture = Fixture::new();
+    let mut program = fixture.run("role", &["--ttl", "2s"], r#"echo begun >> "$FIXTURE/log"; sleep 0.5; exit 9"#);
+    fixture.lines("log", 1);
+    program.signal(Signal::STOP);
+    // The command ends, and then the lease expires.
+    std::thread::sleep(Duration::from_secs(3));
+    program.signal(Signal::CONT);
+    assert_eq!(program.wait_exit(), 9);
+}
+
+#[test]
 fn the_log_has_the_release_when_run_exits() {
     let fixture = Fixture::new();
     for _ in 0..40 {

@@ -196,3 +196,17 @@ fn between_wait_and_no_wait_the_higher_source_wins() {
         assert_eq!(start(flags, variables, file).wait_exit(), 64, "{flags:?} {variables:?} {file}");
     }
 }
+
+/// A full pipe that is not read must not hold up a usage error.
+#[test]
+fn a_usage_error_ends_on_a_full_pipe() {
+    use std::process::Stdio;
+    let fixture = Fixture::new();
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    rustix::pipe::fcntl_setpipe_size(&reader, 4_096).unwrap();
+    std::io::Write::write_all(&mut writer, &[b'x'; 4_096]).unwrap();
+    let mut process = fixture.tenure(&["status", "--bogus"]).stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+    crate::harness::wait_until("it exits", || process.try_wait().unwrap().is_some());
+    assert_eq!(process.wait().unwrap().code(), Some(64));
+    drop(reader);
+}

@@ -130,8 +130,7 @@ impl DatabaseFile {
     /// `until` at the latest.
     pub(super) fn open(path: &Path, host: &Host, until: Instant, observed: &mut Observed) -> Result<Self, StoreError> {
         refuse_shared_file_systems(path)?;
-        let behind = std::fs::read_link(path).map(|link| path.parent().unwrap_or(path).join(link));
-        let file = behind.as_deref().unwrap_or(path);
+        let file = &behind_links(path);
         let beside = |end: &str| companion(file, end).exists();
         // In this order: another process that creates the file at this moment creates it before the files beside it.
         let orphaned = (beside("-wal") || beside("-shm")) && !path.exists();
@@ -260,6 +259,9 @@ impl Drop for DatabaseFile {
     }
 }
 
+/// The most symbolic links that are followed, as in the kernel.
+const MAX_LINKS: usize = 40;
+
 /// Pauses while another process writes.
 const BUSY_BACKOFF: Backoff = Backoff::new(Duration::from_micros(100), Duration::from_micros(6_400));
 
@@ -277,6 +279,16 @@ fn back_off(times: i32) -> bool {
     let failures = u32::try_from(times).unwrap_or(0) + 1;
     std::thread::sleep(BUSY_BACKOFF.jittered(failures, fastrand::f64()));
     BUSY_DEADLINE.get().is_some_and(|until| Instant::now() < until)
+}
+
+/// The file that symbolic links lead to, whether it exists or not.
+fn behind_links(path: &Path) -> PathBuf {
+    let mut file = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(link) = std::fs::read_link(&file) else { break };
+        file = file.parent().unwrap_or(&file).join(link);
+    }
+    file
 }
 
 fn begin_use(path: &Path) -> Result<DatabaseUse, StoreError> {
