@@ -43,11 +43,9 @@ impl StoreArguments {
         Ok(self.builder_on(&url, name))
     }
 
-    /// Checks the names of keys. Of two prefixes none may begin like the other: a key would be two things.
+    /// Checks the names of keys. Of two prefixes none may begin like the other: a key would be two things. No namespace
+    /// may end in a prefix: its keys would be those of another namespace.
     pub fn check_keys(&self) -> Result<(), CliError> {
-        if let Some(namespace) = &self.namespace {
-            Keyspace::default().namespace(namespace).map_err(|error| CliError::Usage(error.to_string()))?;
-        }
         let all = [
             ("lease", &self.keys_lease),
             ("node", &self.keys_node),
@@ -55,6 +53,17 @@ impl StoreArguments {
             ("leader", &self.keys_leader),
             ("heartbeat", &self.keys_heartbeat),
         ];
+        if let Some(namespace) = &self.namespace {
+            Keyspace::default().namespace(namespace).map_err(|error| CliError::Usage(error.to_string()))?;
+            let whole = format!(":{namespace}:");
+            if let Some((setting, prefix)) =
+                all.into_iter().find(|(_, prefix)| whole.contains(&format!(":{}", plain(prefix))))
+            {
+                return Err(CliError::Usage(format!(
+                    "the namespace {namespace:?} contains keys.{setting} ({prefix:?}), so its keys could be another namespace's; choose another name"
+                )));
+            }
+        }
         for (setting, prefix) in all {
             for (other, longer) in all.into_iter().filter(|(other, _)| *other != setting) {
                 if plain(longer).starts_with(&plain(prefix)) {

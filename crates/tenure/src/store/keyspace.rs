@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::name::{NameError, check, check_prefix};
 
 /// The words with which keys begin by default.
-const KEY_WORDS: [&str; 6] = ["heartbeat", "leader", "lease", "poll", "session", "tenure"];
+const KEY_WORDS: [&str; 5] = ["heartbeat", "leader", "lease", "poll", "tenure"];
 
 /// The keys of one deployment.
 ///
@@ -16,7 +16,7 @@ const KEY_WORDS: [&str; 6] = ["heartbeat", "leader", "lease", "poll", "session",
 ///
 /// let keyspace = Keyspace::default().namespace("staging")?;
 /// assert!(Keyspace::default().namespace("a{b").is_err());
-/// assert!(Keyspace::default().namespace("session").is_err());
+/// assert!(Keyspace::default().namespace("a:leader").is_err());
 /// # Ok::<(), tenure::NameError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +38,8 @@ impl Keyspace {
     ///
     /// # Errors
     /// When the name is empty, too long, or has a character that is not allowed. Braces are not allowed: a hash tag
-    /// belongs in the prefix of a lease. Words with which keys begin are not allowed, as in `a:session`: its keys would
-    /// be sessions of the namespace `a`.
+    /// belongs in the prefix of a lease. Words with which keys begin are not allowed, as in `a:leader`: its keys would
+    /// be leaderships of the namespace `a`.
     pub fn namespace(mut self, name: &str) -> Result<Self, NameError> {
         check("namespace", name)?;
         if let Some(word) = name.split(':').find(|word| KEY_WORDS.contains(word)) {
